@@ -1,6 +1,7 @@
 // What the runtime asks of the operating system beyond the C++ standard library: pages, CPUs,
 // sleeping threads and forks. One file per system implements it (linux.cc, macos.cc, windows.cc;
-// posix.cc has what the first two share); no other file calls the system.
+// posix.cc has what the first two share, linux_watch.cc the watch of pages); no other file calls
+// the system.
 #pragma once
 
 #include <atomic>
@@ -31,6 +32,17 @@ void discard_pages(void* pages, size_t bytes);
 
 // Whether every page of [begin, end) is mapped; `begin` is the address of a page.
 bool is_mapped(uintptr_t begin, uintptr_t end);
+
+// Watches whole pages of memory for writes, whoever writes; false if the system does not offer that
+// for this memory. Pages must not be watched twice.
+bool watch_pages(uintptr_t begin, uintptr_t end);
+void unwatch_pages(uintptr_t begin, uintptr_t end);
+
+enum class Writes { kNone, kSome, kUnknown };
+
+// Whether watched pages were written since they were watched, or since the previous call. Unknown
+// in a child process, and after the pages were mapped anew.
+Writes take_writes(uintptr_t begin, uintptr_t end);
 
 // Heap memory at a multiple of 64 bytes, its size one too; null if out of memory.
 void* allocate_aligned(size_t bytes);

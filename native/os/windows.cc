@@ -76,4 +76,9 @@ void sleep_forever() {
 
 void at_fork(void (*)(), void (*)(), void (*)()) {}
 
+// There is no watch that has no effect on those who write.
+bool watch_pages(uintptr_t, uintptr_t) { return false; }
+void unwatch_pages(uintptr_t, uintptr_t) {}
+Writes take_writes(uintptr_t, uintptr_t) { return Writes::kUnknown; }
+
 }  // namespace sdx::os

@@ -60,16 +60,17 @@ bool invert(double* a, int64_t* pivots, int64_t n) {
     if (a[pivot * n + k] == 0) return false;
     swap_rows(a + k * n, a + pivot * n, n);
     double* row = a + k * n;
+    // Single elements are stored after vectors: a vector with a fresh element waits for its store.
     const double factor = 1 / row[k];
-    row[k] = 1;
     vloop<double>(
         n, [&](int64_t j, auto lanes) { store(row + j, load(row + j, lanes) * factor, lanes); });
+    row[k] = factor;
     for (int64_t i = 0; i < n; ++i) {
       if (i == k) continue;
       double* y = a + i * n;
       const double below = y[k];
-      y[k] = 0;
       subtract_row(y, row, below, n);
+      y[k] = -below * factor;
     }
   }
   for (int64_t k = n - 1; k >= 0; --k)  // exchanged rows are columns of the inverse

@@ -19,6 +19,19 @@ struct PlanarArgs {
   int64_t phase;   // elements of each remainder of columns
 };
 
+// The taps of an output that read inside of the input.
+struct Taps {
+  int64_t first, last;
+};
+
+// As Axis has them; the division is slow, and dilations are rare.
+SDX_INLINE Taps taps_of(const Axis& axis, int64_t out) {
+  if (axis.dilation != 1) return {axis.first_tap(out), axis.last_tap(out)};
+  const int64_t at = out * axis.stride + axis.begin, left = axis.in - at;
+  const int64_t inside = left < 0 ? 0 : left;
+  return {at < 0 ? -at : 0, inside < axis.taps ? inside : axis.taps};
+}
+
 // Reduces the rows of the windows of one row of outputs to `row`, whose first element is the first
 // column of the first window.
 template <class Reduction, class T>
@@ -33,16 +46,17 @@ void reduce_rows(const PlanarArgs& a, const Reduction& reduction, const T* plane
   };
   if (begin >= end) return fill(0, a.padded);
   fill(0, begin), fill(end, a.padded);
-  const int64_t z0 = deep->first_tap(pixel.at[0]), z1 = deep->last_tap(pixel.at[0]);
-  const int64_t h0 = high->first_tap(pixel.at[1]), h1 = high->last_tap(pixel.at[1]);
-  plane += begin + wide->begin;
+  const Taps z = taps_of(*deep, pixel.at[0]), h = taps_of(*high, pixel.at[1]);
+  const int64_t line =
+      deep->input_index(pixel.at[0], z.first) * high->in + high->input_index(pixel.at[1], h.first);
+  const int64_t step = high->dilation * wide->in, deep_step = deep->dilation * high->in * wide->in;
+  plane += begin + wide->begin + line * wide->in;
   vloop<T>(end - begin, [&](int64_t i, auto lanes) {
     Vec<T> total = reduction.start();
-    for (int64_t z = z0; z < z1; ++z) {
-      const int64_t line =
-          deep->input_index(pixel.at[0], z) * high->in + high->input_index(pixel.at[1], h0);
-      const T* x = plane + line * wide->in + i;
-      for (int64_t h = h0; h < h1; ++h, x += high->dilation * wide->in)
+    const T* from = plane + i;
+    for (int64_t j = z.first; j < z.last; ++j, from += deep_step) {
+      const T* x = from;
+      for (int64_t k = h.first; k < h.last; ++k, x += step)
         total = reduction.step(total, load(x, lanes));
     }
     store(row + begin + i, total, lanes);
@@ -61,12 +75,12 @@ void split_phases(const PlanarArgs& a, int64_t stride, const T* row, T* phases) 
   }
 }
 
-// Item: one row of outputs.
+// One row of outputs.
 template <class Reduction>
-void pool_row(const PlanarArgs& a, const Reduction& reduction, const Data& data, int64_t item) {
+void pool_row(const PlanarArgs& a, const Reduction& reduction, const Data& data, int64_t item,
+              const Pixel& pixel) {
   using T = typename Reduction::Element;
   const Axis& wide = a.window.axis[2];
-  const Pixel pixel = pixel_of(a.window, item * wide.out);
   T *row = reinterpret_cast<T*>(data.local), *phases = row;
   reduce_rows(a, reduction, input<T>(data, 0) + pixel.image * a.window.ins(), pixel, row);
   if (wide.stride > 1) split_phases(a, wide.stride, row, phases = row + a.padded);
@@ -90,23 +104,35 @@ void pool_row(const PlanarArgs& a, const Reduction& reduction, const Data& data,
   });
 }
 
+// Items: rows of outputs.
+template <class Reduction>
+Status pool_rows(const PlanarArgs& a, const Reduction& reduction, const Data& data, int64_t begin,
+                 int64_t end) {
+  Pixel pixel = pixel_of(a.window, begin * a.window.axis[2].out);
+  for (int64_t item = begin; item < end; ++item) {
+    pool_row(a, reduction, data, item, pixel);
+    if (++pixel.at[1] < a.window.axis[1].out) continue;
+    pixel.at[1] = 0;
+    if (++pixel.at[0] < a.window.axis[0].out) continue;
+    pixel.at[0] = 0, ++pixel.image;
+  }
+  return {};
+}
+
 template <class T>
 Status max_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const PlanarArgs*>(args);
-  for (int64_t i = begin; i < end; ++i) pool_row(a, MaxReduction<T>{}, data, i);
-  return {};
+  return pool_rows(a, MaxReduction<T>{}, data, begin, end);
 }
 
 Status average_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const PlanarArgs*>(args);
-  for (int64_t i = begin; i < end; ++i) pool_row(a, MeanReduction{}, data, i);
-  return {};
+  return pool_rows(a, MeanReduction{}, data, begin, end);
 }
 
 Status norm_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const PlanarArgs*>(args);
-  for (int64_t i = begin; i < end; ++i) pool_row(a, NormReduction{a.p}, data, i);
-  return {};
+  return pool_rows(a, NormReduction{a.p}, data, begin, end);
 }
 
 PlanarArgs* add_planar(const Call& call, Plan& plan, PhaseFn run) {

@@ -10,7 +10,7 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int64_t kColumns = 64;  // columns of an item: 512 bytes of totals, 8 cache lines
+constexpr int64_t kColumns = 256;  // columns of an item: runs that the prefetcher follows
 
 struct CumulativeArgs {
   AxisView axis;

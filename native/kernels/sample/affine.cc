@@ -9,37 +9,43 @@ namespace {
 struct AffineArgs {
   int n;  // axes
   int64_t dims[3];
-  int64_t points;
+  int64_t lines, width;  // of a batch entry; points of a line
   bool is_aligned;
+  const double* inner;  // the coordinates of a line's points
 };
 
 // Coordinate i of `count` evenly spaced ones: from -1 to 1 (align_corners), or the centres of
 // pixels.
-template <class C>
-C even_point(const AffineArgs& a, int64_t i, int64_t count) {
+double even_point(const AffineArgs& a, int64_t i, int64_t count) {
   const double step = double(i);
-  if (a.is_aligned) return C(step * (2 / double(count > 1 ? count - 1 : 1)) - 1);
-  return C((2 * step + 1) / double(count) - 1);
+  if (a.is_aligned) return step * (2 / double(count > 1 ? count - 1 : 1)) - 1;
+  return (2 * step + 1) / double(count) - 1;
 }
 
-// Item: one point of one batch entry.
-template <class T>
-Status map_points(const void* args, const Data& data, int64_t begin, int64_t end) {
+// Item: one line of points, along the innermost axis, of one batch entry.
+template <class T, int N>
+Status map_lines(const void* args, const Data& data, int64_t begin, int64_t end) {
   using C = Wide<T>;
   const auto& a = *static_cast<const AffineArgs*>(args);
   for (int64_t item = begin; item < end; ++item) {
-    const T* theta = input<T>(data, 0) + item / a.points * a.n * (a.n + 1);
-    C base[3];
-    int64_t rest = item % a.points;
-    for (int i = 0; i < a.n; ++i) {  // the innermost axis comes first
-      const int64_t count = a.dims[a.n - 1 - i];
-      base[i] = even_point<C>(a, rest % count, count);
+    const T* theta = input<T>(data, 0) + item / a.lines * N * (N + 1);
+    C base[N], factors[N][N + 1];
+    for (int i = 0; i < N; ++i)
+      for (int k = 0; k <= N; ++k) factors[i][k] = number<C>(theta[i * (N + 1) + k]);
+    int64_t rest = item % a.lines;
+    for (int i = 1; i < N; ++i) {  // the innermost axis comes first
+      const int64_t count = a.dims[N - 1 - i];
+      base[i] = C(even_point(a, rest % count, count));
       rest /= count;
     }
-    for (int i = 0; i < a.n; ++i) {
-      C sum = number<C>(theta[i * (a.n + 1) + a.n]);
-      for (int k = 0; k < a.n; ++k) sum += base[k] * number<C>(theta[i * (a.n + 1) + k]);
-      output<T>(data)[item * a.n + i] = element<T>(sum);
+    T* y = output<T>(data) + item * a.width * N;
+    for (int64_t j = 0; j < a.width; ++j) {
+      base[0] = C(a.inner[j]);
+      for (int i = 0; i < N; ++i) {
+        C sum = factors[i][N];
+        for (int k = 0; k < N; ++k) sum += base[k] * factors[i][k];
+        y[j * N + i] = element<T>(sum);
+      }
     }
   }
   return {};
@@ -51,12 +57,17 @@ Status affine_grid(const Call& call, Plan& plan) {
   const View& y = call.out[0];
   auto* a = plan.make<AffineArgs>();
   a->n = y.rank - 2;
-  a->points = y.count(1, y.rank - 1);
+  a->lines = y.count(1, a->n), a->width = y.dims[a->n];
   a->is_aligned = call.ints[0] != 0;
   for (int i = 0; i < a->n; ++i) a->dims[i] = y.dims[1 + i];
+  auto* inner = plan.table<double>(size_t(a->width));
+  if (inner == nullptr) return no_table();
+  for (int64_t j = 0; j < a->width; ++j) inner[j] = even_point(*a, j, a->width);
+  a->inner = inner;
   plan.args = a;
   return visit(y.dtype, Floats{}, [&]<class T>() {
-    plan.add(map_points<T>, y.dims[0] * a->points, 20);
+    const PhaseFn run = a->n == 2 ? map_lines<T, 2> : map_lines<T, 3>;
+    plan.add(run, a->width > 0 ? y.dims[0] * a->lines : 0, 20 + 4 * a->width);
     return Status{};
   });
 }

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from sardonyx.cli import main
 from sardonyx.cli.arguments import ORDERS
@@ -156,13 +156,29 @@ def test_sizes_that_no_hint_can_set(
     """The search before sizes are bound, which steps in Python need, does without them."""
     path = models.save(
         tmp_path / "m.onnx",
-        [helper.make_node("Det", ["x"], ["d"]), helper.make_node("Neg", ["d"], ["y"])],
-        [models.tensor("x", [name, 3, 3])],
-        [models.tensor("y", None)],
+        [
+            helper.make_node("AveragePool", ["x"], ["d"], kernel_shape=[3]),  # no kernel: float64
+            helper.make_node("Neg", ["d"], ["y"]),
+        ],
+        [models.tensor("x", [name, 3, 3], TensorProto.DOUBLE)],
+        [models.tensor("y", None, TensorProto.DOUBLE)],
     )
     for size in (0, 2):
         said = plan(capsys, path, "--shapes", f"x={size}x3x3")
-        assert said["orders"][0]["output_bytes"] == size * 4
+        assert said["orders"][0]["output_bytes"] == size * 24
+
+
+def test_an_output_without_elements(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = models.save(
+        tmp_path / "m.onnx",
+        [helper.make_node("Det", ["x"], ["d"]), helper.make_node("Neg", ["d"], ["y"])],
+        [models.tensor("x", ["n", 3, 3])],
+        [models.tensor("y", None)],
+    )
+    said = plan(capsys, path, "--dims", "n=0")
+    assert said["orders"][0]["output_bytes"] == 0
 
 
 def test_sizes_that_broadcast(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

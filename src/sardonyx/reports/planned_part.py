@@ -152,7 +152,7 @@ class PlannedPart:
             simulation = simulate([r.tensor(dims, end) for r in records], end, 1)
             # A value of no bytes is one that the output overwrites: its bytes are the output's.
             late = any(r.bytes and r.end >= producers[slot] for r in records)
-            if simulation.reach[0] > sizes[slot] or late:
+            if simulation.reach[0] > sizes.get(slot, 0) or late:  # without elements: not in it
                 raise InternalError(
                     f"values in the block of slot {slot} exceed it, or outlive its use as scratch"
                 )

@@ -27,7 +27,7 @@ from sardonyx.dynamo.absent_gradients import with_absent_gradients, with_zeros
 from sardonyx.dynamo.attention import replace_attention_calls
 from sardonyx.dynamo.cache import graph_cache
 from sardonyx.dynamo.decompositions import decompositions, without_python_decompositions
-from sardonyx.dynamo.executor import release_pages_before_updates
+from sardonyx.dynamo.executor import with_pages_released
 from sardonyx.dynamo.freezing import executor_of
 from sardonyx.dynamo.lower import NO_PARAMETERS, FrozenParameters, GraphLowering, gradient_names
 from sardonyx.dynamo.options import BackendOptions, read_options
@@ -60,8 +60,6 @@ def sardonyx_backend(
     replace_recurrent_calls(module)
     replace_attention_calls(module)
     compiler = partial(compile_graph, report=report, options=given)
-    if given.memory_budget is not None:
-        release_pages_before_updates()
     with without_python_decompositions(), graph_cache(module, report, given) as cacheable:
         backend = aot_autograd(
             **{
@@ -71,7 +69,8 @@ def sardonyx_backend(
             decompositions=decompositions(),
             partition_fn=partial(partition, memory_budget=given.memory_budget),
         )
-        return with_absent_gradients(backend(module, example_inputs), module)
+        compiled = with_absent_gradients(backend(module, example_inputs), module)
+    return compiled if given.memory_budget is None else with_pages_released(compiled)
 
 
 keep_lengths_dynamic(sardonyx_backend)

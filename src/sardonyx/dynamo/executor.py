@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, wraps
 from operator import itemgetter
+from threading import Event
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +29,7 @@ _DEVICE_OUTPUTS: Final = RunOptions()
 _DEVICE_OUTPUTS.add_run_config_entry("sardonyx.outputs", "device")
 _TRAINING: Final = RunSettings(caching=Caching.PAGES, shares_memory=True)
 _RUNS: Final = itertools.count(1)
+_AWAITS_UPDATE: Final = Event()  # a function with a memory budget ran since the latest update
 _BFLOAT16: Final = DTYPES[torch.bfloat16].np
 # DLPack C exchange API; without it (older torch) tensors go through numpy.
 EXCHANGE: Final = (
@@ -60,15 +62,30 @@ def release_pages() -> None:
     pool_for(_TRAINING).release_cached()
 
 
-@cache
-def release_pages_before_updates() -> None:
-    """Release pages before each step of an optimizer, which allocates temporaries of its own.
+def with_pages_released(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function after whose backward pass pages are released, as the update allocates.
 
-    Sardonyx's optimizers do not, and a step that is being compiled has none yet.
+    The next step of an optimizer does that. Those of Sardonyx allocate nothing and keep the pages.
     """
+    _release_pages_before_updates()
 
+    @wraps(compiled)
+    def call(*args: Any) -> Any:
+        if torch.is_grad_enabled():
+            _AWAITS_UPDATE.set()
+        return compiled(*args)
+
+    return call
+
+
+@cache
+def _release_pages_before_updates() -> None:
     def release(optimizer: Any, *_: Any) -> None:
-        if not torch.compiler.is_compiling() and not getattr(optimizer, "updates_in_place", False):
+        # Updates of other models in the process neither need the pages nor should slow down ours.
+        if torch.compiler.is_compiling() or not _AWAITS_UPDATE.is_set():
+            return
+        _AWAITS_UPDATE.clear()
+        if not getattr(optimizer, "updates_in_place", False):
             release_pages()
 
     register_optimizer_step_pre_hook(release)

@@ -81,7 +81,8 @@ Status fill_bands(const void* args, const Data& data, int64_t begin, int64_t end
   const auto& a = *static_cast<const MelArgs*>(args);
   const MelScale scale = read_scale(a, data);
   const double bins = double(a.bins), last = scale.bin(a.bands + 1);
-  if (!(scale.rate >= 1)) return Status::fail("the sample rate must be 1 or more, got %g", scale.rate);
+  if (!(scale.rate >= 1))
+    return Status::fail("the sample rate must be 1 or more, got %g", scale.rate);
   if (!(scale.bin(0) >= 0 && scale.bin(a.bands) < bins && last <= bins))
     return Status::fail("mel bands end at bin %g, outside the spectrum of %ld bins", last,
                         long(a.bins));

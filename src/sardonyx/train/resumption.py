@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from sardonyx import _native as native
+import sardonyx._native as native
 from sardonyx.base.records import as_dict, field, mutable
 from sardonyx.base.shared_store import Array
 from sardonyx.errors import UNEXPECTED_ERRORS, InvalidArgument

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx import _native as native
+import sardonyx._native as native
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.random.mask import philox
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -43,12 +42,6 @@ settings.register_profile(
     "steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("steady")
-
-
-def pytest_collection_finish() -> None:
-    """Keep the collected tests, two million objects, out of the collections that tests ask for."""
-    gc.collect()
-    gc.freeze()
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:

@@ -15,13 +15,6 @@ from sardonyx.base.gc_pause import GcPause
 from sardonyx.models import DIGITS
 
 
-@pytest.fixture(autouse=True, scope="module")
-def nothing_frozen() -> Iterator[None]:
-    gc.unfreeze()
-    yield
-    gc.freeze()
-
-
 @pytest.fixture(autouse=True)
 def enabled_gc() -> Iterator[None]:
     yield

@@ -362,6 +362,29 @@ def test_tied_weights() -> None:
     assert_equal(module, call, ids)
 
 
+class Transposed(nn.Module):
+    """Parameters over the same memory, with other strides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(64, 64))
+        self.second = nn.Parameter(self.first.detach().t())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(nn.functional.linear(x, self.first))
+        return nn.functional.linear(hidden, self.second)
+
+
+@torch.no_grad()
+def test_a_matrix_and_its_transpose(made: list[FreezingExecutor]) -> None:
+    module, x = Transposed().eval(), torch.randn(3, 64)
+    call = compiled(module)
+    assert_equal(module, call, x)
+    assert n_frozen(made) == [1]
+    module.first.mul_(2)
+    assert_equal(module, call, x)
+
+
 def test_modules_of_one_class_have_their_own_constants(made: list[FreezingExecutor]) -> None:
     layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()).eval() for _ in range(4)]
     forward = torch.compile(

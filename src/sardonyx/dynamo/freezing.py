@@ -205,7 +205,8 @@ def _extent(tensor: torch.Tensor) -> int:
 def _const(tensor: torch.Tensor, state: tuple[int, ...]) -> Const:
     """Return a constant over a tensor's memory, which it keeps alive.
 
-    Sessions share packed weights of constants with one identity: address, version and digest.
+    Sessions share packed weights of constants with one identity: address, strides, which tell a
+    matrix from its transpose, version and digest.
     """
     array = as_array(tensor)
     dtype = by_numpy(array.dtype)
@@ -214,5 +215,9 @@ def _const(tensor: torch.Tensor, state: tuple[int, ...]) -> Const:
         return ArrayConst(array)
     data = array.reshape(-1).view(np.uint8).data
     return SourceConst(
-        Source(data, "a parameter", ("tensor", *state)), 0, data.nbytes, dtype, array.shape
+        Source(data, "a parameter", ("tensor", tensor.stride(), *state)),
+        0,
+        data.nbytes,
+        dtype,
+        array.shape,
     )

@@ -55,12 +55,12 @@ __attribute__((optimize("no-tree-vectorize"))) uint64_t digest_of(const unsigned
 
 }  // namespace
 
-MemoryDigest::MemoryDigest(const std::vector<std::pair<const void*, int64_t>>& spans)
-    : spans_(spans) {
+MemoryDigest::MemoryDigest(const std::vector<std::pair<const void*, int64_t>>& spans) {
   for (const auto& [data, bytes] : spans) {
     const auto* const begin = static_cast<const unsigned char*>(data);
     const WriteWatch::Pages pages = WriteWatch::pages_in(begin, bytes);
     append(begin, pages.begin - begin);
+    spans_.push_back({data, bytes, chunks_.size()});
     append(pages.begin, pages.bytes);
     append(pages.begin + pages.bytes, begin + bytes - pages.begin - pages.bytes);
   }
@@ -74,15 +74,12 @@ void MemoryDigest::append(const unsigned char* data, int64_t bytes) {
 
 std::vector<MemoryDigest::Watched> MemoryDigest::watch() const {
   std::vector<Watched> watched;
-  size_t at = 0;
-  for (const auto& [data, bytes] : spans_) {
+  for (const auto& [data, bytes, first] : spans_) {
     std::shared_ptr<WriteWatch> watch;
     if (bytes >= kMinWatchedBytes) watch = WriteWatch::of(data, bytes);
     if (watch == nullptr) continue;
-    while (chunks_[at].begin != watch->begin()) ++at;
     const size_t n = size_t((watch->bytes() + kChunkBytes - 1) / kChunkBytes);
-    watched.push_back({std::move(watch), at, at + n, 0});
-    at += n;
+    watched.push_back({std::move(watch), first, first + n, 0});
   }
   return watched;
 }

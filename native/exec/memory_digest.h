@@ -31,6 +31,11 @@ class MemoryDigest {
     const unsigned char* begin;
     int64_t bytes;
   };
+  struct Span {
+    const void* data;
+    int64_t bytes;
+    size_t first;  // the chunk with which its whole pages begin
+  };
   // Chunks [begin, end) that a watch covers.
   struct Watched {
     std::shared_ptr<WriteWatch> watch;
@@ -49,7 +54,7 @@ class MemoryDigest {
   std::vector<Watched> watch() const;
   std::vector<size_t> update_generations(std::vector<Watched>& watched) const;
 
-  std::vector<std::pair<const void*, int64_t>> spans_;
+  std::vector<Span> spans_;
   std::vector<Chunk> chunks_;
   ForkMutex mutex_;  // of the state; not held while a watch is asked, which has a lock of its own
   State state_;

@@ -46,14 +46,17 @@ std::shared_ptr<WriteWatch> WriteWatch::of(const void* data, int64_t bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(pages.begin);
   const uintptr_t end = begin + uintptr_t(pages.bytes);
   Watches& all = watches();
+  // Outlives the lock, which the destructor takes: this may be the last one that has the watch.
+  std::shared_ptr<WriteWatch> watch;
   const std::lock_guard lock(all.mutex);
   if (const auto found = all.by_begin.find(begin); found != all.by_begin.end())
-    if (auto watch = found->second.lock()) return watch->end_ == end ? watch : nullptr;
+    watch = found->second.lock();
+  if (watch != nullptr) return watch->end_ == end ? watch : nullptr;
   if (overlaps(all, begin, end) || !os::watch_pages(begin, end)) return nullptr;
-  std::shared_ptr<WriteWatch> made(new WriteWatch(begin, end));
-  all.by_begin[begin] = made;
+  watch.reset(new WriteWatch(begin, end));
+  all.by_begin[begin] = watch;
   all.ends[begin] = end;
-  return made;
+  return watch;
 }
 
 WriteWatch::~WriteWatch() {

@@ -28,12 +28,14 @@ void find_samples(C first, C last, int64_t size, int64_t count, bool is_nearest,
     const C at = start + C(i) * step;
     if (!(at >= 0 && at <= top)) {
       out[i] = {-1, -1, 0};
-    } else if (is_nearest) {
-      out[i] = {int64_t(at + C(0.5)), 0, 0};
-    } else {
-      const int64_t low = int64_t(at);
-      out[i] = {low, low + 1 < size ? low + 1 : low, at - C(low)};
+      continue;
     }
+    // Of large sizes `top` is rounded, and a sum of `at` and a half would be. A neighbour of weight
+    // 0 is not read: it may be infinite.
+    const int64_t low = at < C(size) ? int64_t(at) : size - 1;
+    const C weight = at - C(low);
+    const int64_t high = weight > 0 ? low + 1 : low;
+    out[i] = {is_nearest && weight >= C(0.5) ? high : low, high, weight};
   }
 }
 

@@ -73,14 +73,15 @@ def _sample_positions(first: Any, last: Any, size: int, count: int, dtype: Any) 
 def _sampled(image: Array, rows: Array, columns: Array, mode: bytes) -> Array:
     """Return the samples (channels, positions) at every pair of a row and a column."""
     points = [p.reshape(-1) for p in np.meshgrid(rows, columns, indexing="ij")]
+    axes = []
+    for p, size in zip(points, image.shape[1:], strict=True):
+        # Positions of large images are rounded, perhaps to one after the last.
+        low, high = (np.minimum(f(p).astype(int), size - 1) for f in (np.floor, np.ceil))
+        weight = p - low.astype(p.dtype)
+        axes.append([(low, 1 - weight), (high, weight)])
     if mode == b"nearest":
-        i, j = (np.floor(p + p.dtype.type(0.5)).astype(int) for p in points)
+        i, j = (np.where(far[1] >= 0.5, far[0], near[0]) for near, far in axes)
         return image[:, i, j]
-    low = [np.floor(p) for p in points]
-    axes = [
-        [(a.astype(int), 1 - (p - a)), (np.ceil(p).astype(int), p - a)]
-        for p, a in zip(points, low, strict=True)
-    ]
     return weighted_sum(image, axes)
 
 

@@ -97,6 +97,20 @@ def test_empty_copies_in_parallel_branches() -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
+def test_random_numbers_do_not_depend_on_threads() -> None:
+    """Nodes without a seed draw in one order."""
+    nodes = []
+    for i in range(8):
+        nodes.append(helper.make_node("RandomNormalLike", ["x"], [f"r{i}"]))
+        nodes.append(helper.make_node("Softmax", [f"r{i}"], [f"y{i}"]))
+    plain, parallel = both(made(nodes, [f"y{i}" for i in range(8)], {}))
+    sardonyx.set_seed(5)
+    wanted = plain.run(None, rows(8))
+    for _ in range(1000):
+        sardonyx.set_seed(5)
+        np.testing.assert_array_equal(parallel.run(None, rows(8)), wanted)
+
+
 def random_model(draw: Any) -> bytes:
     """Steps that read what was made before, near or far, some of it handed out."""
     values, nodes = ["x"], []

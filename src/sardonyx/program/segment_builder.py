@@ -139,6 +139,7 @@ class SegmentBuilder:
         self._constants: dict[Packed | Stored, int] = {}
         self._copies: dict[int, int] = {}  # contiguous copies, by value
         self._row_strided: set[int] = set()  # values that kernels can write with a row stride
+        self._draws = False  # some node draws from the random streams of the process
 
     def add(self, node: Node, lowered: Lowered) -> None:
         """Add a lowered node."""
@@ -148,6 +149,7 @@ class SegmentBuilder:
             raise error.add_context(node=node) from None
 
     def _add(self, node: Node, lowered: Lowered) -> None:
+        self._draws |= not node.op.is_pure and node.attrs.get("seed", 0) is None
         match lowered:
             case Call():
                 self._call(node, lowered)
@@ -405,9 +407,9 @@ class SegmentBuilder:
         """Return the native segment; `address` returns where the bytes of a constant are."""
         key = sorted(names[n] for n in self.sizes.used)
         search = self.order
-        spec = native.SegmentSpec(
-            number, key, search.effort, search.branches, search.consumes_inputs
-        )
+        # Nodes that draw concurrently would take the streams in any order, even after `set_seed`.
+        branches = search.branches and not self._draws
+        spec = native.SegmentSpec(number, key, search.effort, branches, search.consumes_inputs)
         for op in self.sizes.ops:
             spec.add_size(*op)
         for g in self.guards:  # `guard` has added their registers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._C._autograd import _get_sequence_nr
 from torch._dynamo import compiled_autograd
 from torch.nn import functional
 
@@ -270,3 +272,136 @@ def test_parameters_that_the_loss_does_not_depend_on_are_not_updated() -> None:
             optimizer.step()
         found.append([p.detach() for p in module.parameters()])
     check(*found)
+
+
+class Parallel(nn.Module):
+    """A loss next to the result of layers with parameters of their own."""
+
+    def __init__(self, between: Function) -> None:
+        super().__init__()
+        self.body, self.before, self.after = (nn.Linear(4, 4) for _ in range(3))
+        self.between = between
+
+    def forward(self, x: torch.Tensor) -> Tensors:
+        x = torch.tanh(self.body(x))
+        return x.square().sum(), self.after(self.between(self.before(x)))
+
+
+BETWEEN: dict[str, Function] = {
+    "relu": torch.relu,
+    "hardtanh": functional.hardtanh,
+    "dropout": functional.dropout,
+    "cumsum": lambda x: x.cumsum(0),
+    "sort": lambda x: x.sort(-1)[0],
+    "max": lambda x: x.max(-1, keepdim=True)[0] + x,
+    "part": lambda x: functional.pad(x, (1, 1))[:, 1:5],
+    "concatenation": lambda x: torch.cat([x, x * 2], 1)[:, 2:6],
+    "convolution": lambda x: functional.conv1d(x[:, None], torch.ones(1, 1, 3), padding=1)[:, 0],
+    "batch norm": lambda x: functional.batch_norm(x, None, None, training=True),
+    "pooling": lambda x: functional.max_pool1d(x, 3, 1, 1),
+    "attention": lambda x: functional.scaled_dot_product_attention(*(x[None],) * 3)[0],
+    "upsampling": lambda x: functional.interpolate(x[:, None], scale_factor=2)[:, 0, ::2],
+}
+
+
+def gradients_of(module: nn.Module) -> list[Any]:
+    return [parameter.grad for parameter in module.parameters()]
+
+
+@pytest.mark.parametrize("between", BETWEEN.values(), ids=BETWEEN)
+def test_parameters_before_any_op_have_no_gradient(between: Function) -> None:
+    found = []
+    for wrapped in (False, True):
+        torch.manual_seed(0)
+        module: Any = Parallel(between)
+        (compiled(module) if wrapped else module)(torch.randn(3, 4))[0].backward()
+        found.append(gradients_of(module))
+    check(*found)
+
+
+class NoGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> None:
+        return None
+
+
+def test_all_gradients_may_be_absent() -> None:
+    found = []
+    for wrapped in (False, True):
+        torch.manual_seed(0)
+        module: Any = Heads()
+        results = (compiled(module) if wrapped else module)(torch.ones(2, 4))
+        sum(NoGradient.apply(result).sum() for result in results).backward()
+        found.append(gradients_of(module))
+    check(*found)
+
+
+class Tasks(nn.Module):
+    """Results of which each step has another loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 4)
+        self.heads = nn.ModuleList(nn.Linear(4, 4) for _ in range(5))
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        x = torch.relu(self.body(x))
+        return [head(x).sin() for head in self.heads] + [x]
+
+
+def test_sessions_are_limited() -> None:
+    report = Report()
+    module, reference = Tasks(), Tasks()
+    reference.load_state_dict(module.state_dict())
+    call = torch.compile(module, backend=partial(sardonyx_backend, report=report))
+    x = torch.randn(3, 4)
+    for chosen in range(1, 64, 4):
+        for one, run in ((module, call), (reference, reference)):
+            one.zero_grad()
+            results = run(x)
+            sum(r.sum() for i, r in enumerate(results) if chosen >> i & 1).backward()
+        check(gradients_of(reference), gradients_of(module))
+    (backward,) = [g.executor for g in report.graphs if g.kind == "backward"]
+    assert len(backward._executors) <= absent_gradients._MAX_SESSIONS + 1
+
+
+@pytest.mark.parametrize("name", ["a parameter", "an argument"])
+def test_hooks_get_tensors(name: str) -> None:
+    found = []
+    for wrapped in (False, True):
+        torch.manual_seed(0)
+        module: Any = Parallel(torch.relu)
+        inner = torch.randn(3, 4, requires_grad=True)
+        x = inner.sin()
+        hooked = x if name == "an argument" else module.after.weight
+        hooked.register_hook(lambda grad: grad.clamp(-0.1, 0.1))
+        (compiled(module) if wrapped else module)(x)[0].backward()
+        found.append([inner.grad, module.body.weight.grad])
+    check(*found)
+
+
+def test_nodes_of_other_threads_get_zeros() -> None:
+    """Each thread has sequence numbers of its own: higher ones do not say that the call made it."""
+    both = torch.compile(lambda x: (x * 2, x.sin()), backend="aot_eager")
+
+    def argument(a: torch.Tensor) -> torch.Tensor:
+        while _get_sequence_nr() < 50_000:
+            a * 1
+        return both(a)[0]  # type: ignore[no-any-return]
+
+    def views(x: torch.Tensor, w: torch.Tensor) -> Tensors:
+        return x.view(-1), (x @ w).sin()
+
+    def gradients(call: Function) -> list[Any]:
+        a, w = operands()
+        with ThreadPoolExecutor(1) as pool:
+            x = pool.submit(argument, a).result()
+        call(x, w)[0].sum().backward()
+        return [a.grad, w.grad]
+
+    with ThreadPoolExecutor(1) as pool:  # with few numbers so far
+        check(*pool.map(gradients, (views, compiled(views))))

@@ -8,7 +8,7 @@ None, and the backward graph runs without what depends on absent gradients alone
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import cache, partial, wraps
+from functools import cache, cached_property, partial, wraps
 from itertools import chain
 from typing import Any, Final
 
@@ -19,8 +19,9 @@ from torch.utils._pytree import tree_leaves
 
 from sardonyx.base.locks import Lock
 from sardonyx.base.records import replace
+from sardonyx.dynamo.aten_builder import TORCH_DTYPES
 from sardonyx.dynamo.executor import Executor
-from sardonyx.dynamo.lower import LoweredGraph, ModelOutput, is_tangent
+from sardonyx.dynamo.lower import Argument, LoweredGraph, ModelOutput, is_tangent
 from sardonyx.graph.copy import copy_nodes
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.builder import Builder
@@ -29,14 +30,18 @@ from sardonyx.passes.replace import prune
 Function = Callable[..., Any]
 Boxed = Callable[[list[Any]], Any]
 _MARK: Final = "_sardonyx_absent_gradients"
+# Of one backward graph. A loss of other results in each step would compile in each step, which
+# takes longer than to compute with zeros.
+_MAX_SESSIONS: Final = 8
 # By op: the inputs of which one is enough to make all outputs zeros.
 _ZERO_BY_ONE: Final = {
     **dict.fromkeys(
-        ("Cast", "Div", "Expand", "Flatten", "Gather", "GatherElements", "Identity", "Neg",
-         "ReduceMean", "ReduceSum", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Trilu",
-         "Unsqueeze"),
+        ("Cast", "CumSum", "Div", "Expand", "Flatten", "Gather", "GatherElements", "Identity",
+         "Neg", "ReduceMean", "ReduceSum", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
+         "Trilu", "Unsqueeze"),
         (0,),
     ),
+    "ConvWeightGradient": (0, 1),
     "MatMul": (0, 1),
     "Mul": (0, 1),
 }  # fmt: skip
@@ -54,7 +59,7 @@ def with_absent_gradients(compiled: Function, module: fx.GraphModule) -> Functio
     """Return a function that AOTAutograd compiled, whose backward graph gets None for zeros.
 
     All sizes must be known: a gradient that is absent does not have any. What else autograd or
-    this torch do not allow leaves the zeros.
+    this torch do not allow leaves the zeros, and so do hooks of arguments.
     """
     if not _accepts_none() or not _is_static(module):
         return compiled
@@ -63,9 +68,15 @@ def with_absent_gradients(compiled: Function, module: fx.GraphModule) -> Functio
     def call(*args: Any) -> Any:
         if not torch.is_grad_enabled():
             return compiled(*args)
+        tensors = [a for a in args if isinstance(a, torch.Tensor) and a.requires_grad]
+        # Autograd calls these with None, and they expect a tensor.
+        have_hooks = any(tensor._backward_hooks for tensor in tensors)
+        before = [tensor.grad_fn for tensor in tensors if not tensor.is_leaf]
         first = _get_sequence_nr()
         results = compiled(*args)
-        _pass_none(results, first)
+        node = None if have_hooks else _node_of(results, first, before)
+        if node is not None and _leaves_none(node._forward_cls):
+            node.set_materialize_grads(False)
         return results
 
     return call
@@ -91,21 +102,20 @@ def _is_static(module: fx.GraphModule) -> bool:
     return not any(isinstance(size, torch.SymInt) for size in chain(values, sizes))
 
 
-def _pass_none(results: Any, first: int) -> None:
-    """Make autograd pass None where one of these results of a call has no gradient.
+def _node_of(results: Any, first: int, before: Sequence[Any]) -> Any:
+    """Return the node of AOTAutograd that computes gradients of a call's results; None if none.
 
-    Nodes with sequence numbers from `first` on were made by the call.
+    Nodes with sequence numbers from `first` on were made by the call, or by another thread. The
+    latter are nodes of arguments, `before`, and what these were computed from.
     """
     for result in results if isinstance(results, (tuple, list)) else ():
         node: Any = result.grad_fn if isinstance(result, torch.Tensor) else None
-        while node is not None and node._sequence_nr() >= first:
-            function = getattr(node, "_forward_cls", None)
-            if hasattr(function, "_aot_id"):
-                if _leaves_none(function):
-                    node.set_materialize_grads(False)
-                return
+        while node is not None and node._sequence_nr() >= first and node not in before:
+            if hasattr(getattr(node, "_forward_cls", None), "_aot_id"):
+                return node
             # A view of a result has nodes of its own before the call's.
             node = node.next_functions[0][0] if node.next_functions else None
+    return None
 
 
 def _leaves_none(function: Any) -> bool:
@@ -151,7 +161,10 @@ def with_zeros(run: Boxed, module: fx.GraphModule) -> Boxed:
 
 
 class BackwardExecutor:
-    """A backward graph, with a session for each set of absent gradients. Thread-safe."""
+    """A backward graph, with a session for each set of absent gradients. Thread-safe.
+
+    After `_MAX_SESSIONS` sets, others run the whole graph with zeros, for the same results.
+    """
 
     def __init__(self, lowered: LoweredGraph, threads: int) -> None:
         self.lowered = lowered
@@ -164,21 +177,77 @@ class BackwardExecutor:
         """Run with the torch graph's arguments, in a list that is emptied (boxed)."""
         absent = tuple(index for index in self._tangents if args[index] is None)
         executor = self._executors.get(absent)
-        if executor is None:
-            with self._lock:
-                executor = self._executors.get(absent)
-                if executor is None:
-                    executor = self._executors[absent] = self._made(absent)
-        return executor(args)
+        if executor is not None or (executor := self._added(absent)) is not None:
+            return executor(args)
+        for index in absent:
+            args[index] = self._zeros[index]()
+        results = self._executors[()](args)
+        for position, read in enumerate(self._read):
+            if _is_absent(read, absent):
+                results[position] = None
+        return results
 
     @property
     def latest(self) -> Executor | None:
         """The executor that ran last."""
-        return max(self._executors.values(), key=lambda e: e.runs[1], default=None)
+        return max(list(self._executors.values()), key=lambda e: e.runs[1], default=None)
 
-    def _made(self, absent: tuple[int, ...]) -> Executor:
-        lowered = without_gradients(self.lowered, absent) if absent else self.lowered
-        return Executor(lowered, self._threads, is_backward=True)
+    def _added(self, absent: tuple[int, ...]) -> Executor | None:
+        """Return a new executor, or make that without absent gradients if there are too many."""
+        with self._lock:
+            has_room = len(self._executors) < _MAX_SESSIONS
+            key = absent if has_room or absent in self._executors else ()
+            if key not in self._executors:
+                lowered = without_gradients(self.lowered, key) if key else self.lowered
+                self._executors[key] = Executor(lowered, self._threads, is_backward=True)
+            return self._executors[key] if key == absent else None
+
+    @cached_property
+    def _read(self) -> list[frozenset[int]]:
+        return gradients_read(self.lowered)
+
+    @cached_property
+    def _zeros(self) -> dict[int, Callable[[], torch.Tensor]]:
+        """A function for the zeros of each gradient."""
+        facts = {value.name: value.tensor for value in self.lowered.model.graph.inputs}
+        device = self.lowered.device
+        return {
+            i: partial(torch.zeros, fact.static, dtype=TORCH_DTYPES[fact.dtype], device=device)
+            for i, fact in ((i, facts[n]) for i, n in self.lowered.tensors if is_tangent(n))
+            if fact.static is not None
+        }
+
+
+def gradients_read(lowered: LoweredGraph) -> list[frozenset[int]]:
+    """Return for each result of a backward graph the gradients on whose elements it depends.
+
+    They are indices of arguments.
+    """
+    graph, none = lowered.model.graph, frozenset[int]()
+    tangents = {name: frozenset((i,)) for i, name in lowered.tensors if is_tangent(name)}
+    read = {value: tangents.get(value.name, none) for value in graph.inputs}
+    for node in graph.sorted_nodes():
+        inputs = () if node.op.name == "Shape" else node.inputs
+        of_node = none.union(*(read.get(value, none) for value in inputs if value is not None))
+        read.update(dict.fromkeys(node.outputs, of_node))
+    found = []
+    for result in lowered.outputs:
+        match result:
+            case ModelOutput(index=index):
+                found.append(read.get(graph.outputs[index], none))
+            case Argument(index=index):
+                found.append(frozenset((index,)) & none.union(*tangents.values()))
+            case _:
+                found.append(none)
+    return found
+
+
+def _is_absent(read: frozenset[int], absent: Collection[int]) -> bool:
+    """Whether a result that depends on these gradients is None.
+
+    Eager torch does not run the functions that only absent gradients reach.
+    """
+    return bool(read) and read.issubset(absent)
 
 
 def without_gradients(lowered: LoweredGraph, absent: Collection[int]) -> LoweredGraph:
@@ -188,17 +257,16 @@ def without_gradients(lowered: LoweredGraph, absent: Collection[int]) -> Lowered
     """
     model = lowered.model
     names = {name for index, name in lowered.tensors if index in absent}
+    present = [
+        None if _is_absent(read, absent) else result
+        for result, read in zip(lowered.outputs, gradients_read(lowered), strict=True)
+    ]
+    kept = sorted({result.index for result in present if isinstance(result, ModelOutput)})
     reduced = _Reduction(model.graph, names)
-    kept = [i for i, value in enumerate(model.graph.outputs) if value not in reduced.zeros]
     reduced.finish(kept)
     new_index = {old: new for new, old in enumerate(kept)}
     outputs = [
-        result
-        if not isinstance(result, ModelOutput)
-        else replace(result, index=new_index[result.index])
-        if result.index in new_index
-        else None
-        for result in lowered.outputs
+        replace(r, index=new_index[r.index]) if isinstance(r, ModelOutput) else r for r in present
     ]
     return replace(
         lowered,
@@ -234,7 +302,10 @@ class _Reduction:
         made: dict[Value, None] = {}
         for index in kept:
             source = self._source.outputs[index]
-            value = self._copies[source]
+            if source in self.zeros:
+                value = self._zeros_of(source)
+            else:
+                value = self._copies.get(source) or Value(source.name, source.fact)  # a constant
             if value.node is None or value in made:
                 value = b.Identity(value)
             value.name = source.name
@@ -243,33 +314,44 @@ class _Reduction:
         prune(self.graph)
 
     def _add(self, node: Node) -> None:
-        zeros = {slot for slot, value in enumerate(node.inputs) if value in self.zeros}
-        if _is_zero(node.op.name, zeros):
+        absent = {slot for slot, value in enumerate(node.inputs) if value in self.zeros}
+        zeros = absent | {slot for slot, value in enumerate(node.inputs) if self._is_zero(value)}
+        if absent and _is_zero(node, zeros):
             self.zeros.update(node.outputs)
-        elif zeros and (other := _other_addend(node, zeros)) in self._copies:
+        elif absent and (other := _other_addend(node, absent)) in self._copies:
             self._copies[node.outputs[0]] = self._copies[other]
         else:
-            for slot in zeros:
-                self._make_zeros(node, slot)
+            for slot in absent:
+                self._zeros_of(node.inputs[slot], node)  # type: ignore[arg-type]
             copy_nodes([node], self.graph, self._copies)
 
-    def _make_zeros(self, node: Node, slot: int) -> None:
-        value = node.inputs[slot]
-        assert value is not None
-        if value in self._copies:
-            return
-        b, fact = Builder(self.graph), value.tensor
-        zero = b.const(0, fact.dtype)
-        self._copies[value] = b.Expand(zero, b.ints(*fact.dims))  # type: ignore[arg-type]
-        for made in b.new_nodes:
-            made.name, made.annotations = node.name, node.annotations
+    def _is_zero(self, value: Value | None) -> bool:
+        """Whether a value is the constant 0, or its expansion."""
+        if value is not None and value.op == "Expand":
+            value = value.node.inputs[0]  # type: ignore[union-attr]
+        const = None if value is None else value.const
+        return const is not None and const.count == 1 and not const.view().any()
+
+    def _zeros_of(self, value: Value, reader: Node | None = None) -> Value:
+        """Return zeros that replace a value."""
+        if value not in self._copies:
+            b, fact = Builder(self.graph), value.tensor
+            zero = b.const(0, fact.dtype)
+            self._copies[value] = b.Expand(zero, b.ints(*fact.dims))  # type: ignore[arg-type]
+            if reader is not None:
+                for made in b.new_nodes:
+                    made.name, made.annotations = reader.name, reader.annotations
+        return self._copies[value]
 
 
-def _is_zero(op: str, zeros: Collection[int]) -> bool:
+def _is_zero(node: Node, zeros: Collection[int]) -> bool:
     """Whether all outputs of a node are zeros if these inputs are."""
+    op, n_inputs = node.op.name, len(node.inputs)
     if any(slot in zeros for slot in _ZERO_BY_ONE.get(op, ())):
         return True
-    needed = _ZERO_BY_ALL.get(op)
+    if op in ("Conv", "ConvTranspose"):
+        return n_inputs == 2 and (0 in zeros or 1 in zeros)
+    needed = range(n_inputs) if op == "Concat" else _ZERO_BY_ALL.get(op)
     return needed is not None and all(slot in zeros for slot in needed)
 
 

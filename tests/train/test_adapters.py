@@ -384,6 +384,17 @@ def test_targets_without_a_match(targets: list[str], message: str) -> None:
         lora(source, targets)
 
 
+def test_numbers_of_numpy() -> None:
+    expected = lora(plain(), ["q*"], alpha=6)
+    for alpha in (np.int64(6), np.float32(6)):
+        adapted = lora(plain(), ["q*"], alpha=alpha)  # type: ignore[arg-type]
+        ones = {name: np.ones_like(array) for name, array in adapted.parameters.items()}
+        folded, same = adapted.folded(ones), expected.folded(ones)
+        assert {n: a.tolist() for n, a in folded.items()} == {
+            n: a.tolist() for n, a in same.items()
+        }
+
+
 def test_wrong_arguments(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="rank must be a positive integer, got 0"):
         lora(plain(), ["q*"], rank=0)

@@ -214,6 +214,15 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
         loop(**options)
 
 
+def test_a_seed_of_numpy(tmp_path: Path) -> None:
+    loop(folder=tmp_path, steps=2, seed=np.int64(3)).run()
+    resumed = loop(folder=tmp_path, steps=4, seed=3, resume=True)
+    resumed.run()
+    whole = loop(steps=4, seed=3)
+    whole.run()
+    assert weights(resumed) == weights(whole)
+
+
 def test_a_learning_rate_replaces_the_optimizers() -> None:
     made = loop(lr=0.0)
     made.run()

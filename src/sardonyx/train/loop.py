@@ -10,6 +10,7 @@ import math
 import signal
 import threading
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, Final, Self
 
 import numpy as np
@@ -196,7 +197,7 @@ class Loop:
     @property
     def _identity(self) -> dict[str, Any]:
         """What must be equal in all runs of one training."""
-        return {"batches in an epoch": self._batches.count, "seed": self._options.seed}
+        return {"batches in an epoch": self._batches.count, "seed": int(self._options.seed)}
 
     def _restore(self, checkpoints: CheckpointFolder) -> None:
         if not self._options.resume:
@@ -234,7 +235,7 @@ def _check(
         value = getattr(options, name)
         if value is not None and (not isinstance(value, int) or value < 1):
             raise InvalidArgument(f"{name} must be a positive integer, got {value!r}")
-    if not isinstance(options.seed, int) or options.seed < 0:
+    if not isinstance(options.seed, Integral) or options.seed < 0:
         raise InvalidArgument(f"seed must be an integer from 0 on, got {options.seed!r}")
     for name in ("patience", "evaluate_every"):
         if evaluation is None and getattr(options, name) is not None:

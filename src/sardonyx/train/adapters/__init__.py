@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -110,9 +111,9 @@ def lora(
         raise InvalidArgument(
             f"kind must be one of {', '.join((*insert.KINDS, 'prefix'))}, got {kind!r}"
         )
-    if not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
+    if not isinstance(alpha, Real) or not math.isfinite(alpha):
         raise InvalidArgument(f"alpha must be a number, got {alpha!r}")
-    return Adapted(model, targets, insert.AdapterRecipe(kind, rank, alpha / rank, seed))
+    return Adapted(model, targets, insert.AdapterRecipe(kind, rank, float(alpha) / rank, seed))
 
 
 def _with_layers(

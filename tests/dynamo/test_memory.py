@@ -266,6 +266,12 @@ def test_pages_go_back_before_updates_that_allocate(
         before = pool().cached_bytes
         other.step()  # of a model that needs no memory of ours
         assert pool().cached_bytes == before
+        loss = module(rows(512))[0].square().mean()
+        other.step()
+        loss.backward()
+        before = pool().cached_bytes
+        optimizer.step()
+        assert pool().cached_bytes == (0 if is_released else before)
 
 
 @pytest.mark.parametrize("budget", [None, 0.2])

@@ -29,7 +29,9 @@ _DEVICE_OUTPUTS: Final = RunOptions()
 _DEVICE_OUTPUTS.add_run_config_entry("sardonyx.outputs", "device")
 _TRAINING: Final = RunSettings(caching=Caching.PAGES, shares_memory=True)
 _RUNS: Final = itertools.count(1)
-_AWAITS_UPDATE: Final = Event()  # a function with a memory budget ran since the latest update
+# Whether these ran since the latest update that released pages.
+_RAN_WITHIN_BUDGET: Final = Event()  # a function with a memory budget
+_RAN_BACKWARD: Final = Event()  # a backward graph
 _BFLOAT16: Final = DTYPES[torch.bfloat16].np
 # DLPack C exchange API; without it (older torch) tensors go through numpy.
 EXCHANGE: Final = (
@@ -72,7 +74,7 @@ def with_pages_released(compiled: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(compiled)
     def call(*args: Any) -> Any:
         if torch.is_grad_enabled():
-            _AWAITS_UPDATE.set()
+            _RAN_WITHIN_BUDGET.set()
         return compiled(*args)
 
     return call
@@ -81,10 +83,14 @@ def with_pages_released(compiled: Callable[..., Any]) -> Callable[..., Any]:
 @cache
 def _release_pages_before_updates() -> None:
     def release(optimizer: Any, *_: Any) -> None:
-        # Updates of other models in the process neither need the pages nor should slow down ours.
-        if torch.compiler.is_compiling() or not _AWAITS_UPDATE.is_set():
+        # Updates of other models in the process neither need the pages nor should slow down ours;
+        # those between the two passes leave the release to ours.
+        if torch.compiler.is_compiling():
             return
-        _AWAITS_UPDATE.clear()
+        if not (_RAN_WITHIN_BUDGET.is_set() and _RAN_BACKWARD.is_set()):
+            return
+        _RAN_WITHIN_BUDGET.clear()
+        _RAN_BACKWARD.clear()
         if not getattr(optimizer, "updates_in_place", False):
             release_pages()
 
@@ -115,6 +121,7 @@ class Executor:
 
     def __init__(self, lowered: LoweredGraph, threads: int, is_backward: bool = False) -> None:
         self.lowered = lowered
+        self._is_backward = is_backward
         self.session = _session(lowered, threads, is_backward)
         self._run = self._on_host if lowered.device.type == "cpu" else self._on_device
         inputs = {v.name: v.tensor for v in lowered.model.graph.inputs}
@@ -159,6 +166,8 @@ class Executor:
             outputs = self._run(feed)
         except InvalidArgument as error:  # what a run can find wrong is an index, as in eager torch
             raise IndexError(str(error)) from error
+        if self._is_backward:
+            _RAN_BACKWARD.set()
         for index, perm in self._permuted.items():
             # Not a view, which torch does not let users write to after a compiled function.
             strided: Any = outputs[index].permute(perm)

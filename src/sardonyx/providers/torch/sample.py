@@ -318,6 +318,16 @@ def _pooled(x: Tensor, batch: Tensor, down: SampleGrid, across: SampleGrid, mode
     return torch.where(samples > 0, made, 0)
 
 
+def _neighbours(positions: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the indices around positions, and the weight of the upper ones.
+
+    Positions of large images are rounded, perhaps to one after the last.
+    """
+    last = max(size - 1, 0)
+    low, high = (p.long().clamp(max=last) for p in (positions.floor(), positions.ceil()))
+    return low, high, positions - low
+
+
 def crop_and_resize(x: Tensor, rois: Tensor, batches: Tensor, size: Array, **attrs: Any) -> Tensor:
     """Return boxes of images, cropped and resized to one size."""
     image, boxes = wide(x), wide(rois)
@@ -334,15 +344,16 @@ def crop_and_resize(x: Tensor, rois: Tensor, batches: Tensor, size: Array, **att
         for p, n in ((rows, x.shape[2]), (columns, x.shape[3]))
     )
     channels = image.permute(0, 2, 3, 1)
+    top, bottom, down = _neighbours(rows, x.shape[2])
+    left, right, across = _neighbours(columns, x.shape[3])
     if attrs["mode"] == b"nearest":
-        y = channels[batch, (rows + 0.5).floor().long(), (columns + 0.5).floor().long()]
+        i, j = torch.where(down >= 0.5, bottom, top), torch.where(across >= 0.5, right, left)
+        y = channels[batch, i, j]
     else:
-        top, left = rows.floor(), columns.floor()
-        down, across = (rows - top)[..., None], (columns - left)[..., None]
+        down, across = down[..., None], across[..., None]
         upper, lower = (
-            channels[batch, i.long(), left.long()] * (1 - across)
-            + channels[batch, i.long(), columns.ceil().long()] * across
-            for i in (top, rows.ceil())
+            channels[batch, i, left] * (1 - across) + channels[batch, i, right] * across
+            for i in (top, bottom)
         )
         y = upper * (1 - down) + lower * down
     y = y.masked_fill(outside[..., None], attrs["extrapolation_value"])

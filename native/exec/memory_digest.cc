@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include "exec/thread_pool.h"
 
@@ -99,10 +100,13 @@ std::vector<size_t> MemoryDigest::update_generations(std::vector<Watched>& watch
   return written;
 }
 
+MemoryDigest::State MemoryDigest::state() {
+  const std::lock_guard lock(mutex_);
+  return state_;
+}
+
 uint64_t MemoryDigest::compute(int threads) {
-  mutex_.lock();
-  State state = state_;
-  mutex_.unlock();
+  State state = this->state();
   if (state.n_unchanged == kUnchangedBeforeWatch) state.watched = watch();
   const std::vector<size_t> written = update_generations(state.watched);
   struct Arguments {
@@ -132,18 +136,15 @@ uint64_t MemoryDigest::compute(int threads) {
   state.n_unchanged = hash == state.latest ? state.n_unchanged + 1 : 0;
   state.latest = hash;
   // Digests and generations belong together: the state of one of the calls at a time is complete.
-  mutex_.lock();
+  const std::lock_guard lock(mutex_);
   std::swap(state_, state);
-  mutex_.unlock();
   return hash;
 }
 
 int64_t MemoryDigest::watched_bytes() {
-  mutex_.lock();
-  const State state = state_;
-  mutex_.unlock();
+  const State now = state();
   int64_t bytes = 0;
-  for (const Watched& watched : state.watched) bytes += watched.watch->bytes();
+  for (const Watched& watched : now.watched) bytes += watched.watch->bytes();
   return bytes;
 }
 

@@ -50,6 +50,7 @@ class MemoryDigest {
     int n_unchanged = 0;  // calls since the one whose digest differed
   };
 
+  State state();
   void append(const unsigned char* data, int64_t bytes);
   std::vector<Watched> watch() const;
   std::vector<size_t> update_generations(std::vector<Watched>& watched) const;

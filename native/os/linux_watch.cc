@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 
 #include "os/system.h"
@@ -40,9 +41,12 @@ int open_faults() { return int(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK |
 bool is_allowed() {
   const long child = syscall(SYS_clone, 0, nullptr, nullptr, nullptr, nullptr);
   if (child == 0) syscall(SYS_exit_group, open_faults() < 0 ? 1 : 0);
+  if (child < 0) return false;
   int status = -1;
-  if (child < 0 || waitpid(pid_t(child), &status, __WCLONE) != child) return false;
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  long ended;
+  do ended = waitpid(pid_t(child), &status, __WCLONE);
+  while (ended < 0 && errno == EINTR);
+  return ended == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 struct Files {

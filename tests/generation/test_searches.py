@@ -137,7 +137,7 @@ def test_sampling_is_seeded() -> None:
                 temperature=4.0)  # fmt: skip
     session = sardonyx.InferenceSession(data)
     first, again, other = (
-        session.run(None, {**feeds, "seed": ints(s)})[0].tolist() for s in (7, 7, 8)
+        session.run(None, {**feeds, "seed": ints(s)})[0].tolist() for s in (7, 7, 12)
     )
     assert first == again
     assert first != other

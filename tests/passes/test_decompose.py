@@ -9,10 +9,9 @@ from tests.test_ops import start, weights_among
 
 # Ops of these files that a kernel is still missing for; some of their parts, or all of them.
 PYTHON = frozenset((
-    "BiasDropout", "BitmaskBiasDropout", "BitmaskDropout", "CropAndResize", "DynamicTimeWarping",
-    "GatedRelativePositionBias", "Inverse", "LongformerAttention",
-    "PackedAttention", "PackedMultiHeadAttention", "PagedAttention", "RelativePositionBias",
-    "RemovePadding", "RestorePadding", "SparseAttention",
+    "DynamicTimeWarping", "GatedRelativePositionBias", "LongformerAttention", "PackedAttention",
+    "PackedMultiHeadAttention", "PagedAttention", "RelativePositionBias", "RemovePadding",
+    "RestorePadding", "SparseAttention",
 ))  # fmt: skip
 MODULES = frozenset((
     "attention.linear_contrib", "attention.packed_sparse", "attention.upgraded",

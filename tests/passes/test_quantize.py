@@ -244,8 +244,8 @@ KEPT = {
     "max into other steps": (
         IMAGE,
         "c = MaxPool(d, kernel_shape=[2,2])\ny = QuantizeLinear(c, 0.03, 3:i8)",
-        "QuantizeLinear",
-        2,
+        "Chain",
+        1,
     ),
 }
 

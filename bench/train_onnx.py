@@ -6,7 +6,7 @@
     python -m bench.train_onnx --losses              # losses of 50 steps against torch in float64
     python -m bench.train_onnx --models bert mlp --engines eager sardonyx
 
-A step is forward, backward and AdamW. Engines take turns of 5 steps, after steps of 50 ms that are
+A step is forward, backward and AdamW. Engines alternate every 5 steps, after steps of 50 ms that are
 not counted: for some milliseconds the threads of the other engine, such as those of OpenMP, still
 spin. Both have the same weights and batches; models are exported in training mode, without dropout,
 so that losses can be compared. Memory is the growth of the peak resident set over steps, with
@@ -39,7 +39,7 @@ from bench.train_steps import Batch, Classifier, residual_network
 
 THREADS = 2
 LR = 1e-4
-TURN = 5  # counted steps of an engine in a row
+BLOCK = 5  # counted steps of an engine in a row
 SETTLING_S = 0.05  # before them: longer than idle threads spin
 
 
@@ -178,15 +178,15 @@ def timed(name: str, engines: list[str], n_steps: int) -> dict[str, float]:
     """Per engine: the median time of a step, in seconds."""
     trainers = {engine: engine_of(name, engine) for engine in engines}
     times: dict[str, list[float]] = {engine: [] for engine in engines}
-    for turn in range(-(-n_steps // TURN) + 1):
+    for block in range(-(-n_steps // BLOCK) + 1):
         for engine, trainer in trainers.items():
             end = time.perf_counter() + SETTLING_S
             while time.perf_counter() < end:
                 trainer.run()
-            for _ in range(TURN):
+            for _ in range(BLOCK):
                 begin = time.perf_counter()
                 trainer.run()
-                if turn:  # the first one warms up
+                if block:  # the first one warms up
                     times[engine].append(time.perf_counter() - begin)
     return {engine: statistics.median(each) for engine, each in times.items()}
 

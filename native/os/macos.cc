@@ -27,7 +27,7 @@ int affinity_cpus() { return 0; }
 double quota_cpus() { return 0; }
 void bind_thread(std::thread::native_handle_type, const std::vector<int>&) {}
 
-// There is no watch that has no effect on those who write.
+// Not supported: page protection here would interrupt the writers.
 bool watch_pages(uintptr_t, uintptr_t) { return false; }
 void unwatch_pages(uintptr_t, uintptr_t) {}
 Writes take_writes(uintptr_t, uintptr_t) { return Writes::kUnknown; }

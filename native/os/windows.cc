@@ -76,7 +76,7 @@ void sleep_forever() {
 
 void at_fork(void (*)(), void (*)(), void (*)()) {}
 
-// There is no watch that has no effect on those who write.
+// Not supported: page protection here would interrupt the writers.
 bool watch_pages(uintptr_t, uintptr_t) { return false; }
 void unwatch_pages(uintptr_t, uintptr_t) {}
 Writes take_writes(uintptr_t, uintptr_t) { return Writes::kUnknown; }

@@ -23,7 +23,7 @@ void add_stream(const StreamSource& source, Plan& plan) {
 namespace {
 
 constexpr int64_t kBatches = 32;  // of an item
-constexpr double kTurn = 6.28318530717958647692;
+constexpr double kTwoPi = 6.28318530717958647692;
 
 struct NumbersArgs {
   StreamSource source;
@@ -39,8 +39,8 @@ SDX_INLINE void normal_batch(int64_t batch, RandomStream of, float* out) {
     for (int i = 0; i < kCounters; i += kLanes) {
       // In (0, 1]: the logarithm is finite.
       const f32v u = __builtin_convertvector(load(words[w] + i), f32v) * 0x1p-32f + 0x1p-33f;
-      const i32v turns = (i32v)(load(words[w + 1] + i) >> 8);
-      const f32v angle = __builtin_convertvector(turns, f32v) * float(kTurn * 0x1p-24);
+      const i32v fractions = (i32v)(load(words[w + 1] + i) >> 8);
+      const f32v angle = __builtin_convertvector(fractions, f32v) * float(kTwoPi * 0x1p-24);
       const f32v radius = vsqrt(-2.0f * vlog(u));
       store(out + w * kCounters + i, radius * sine_shifted(angle, 1));
       store(out + (w + 1) * kCounters + i, radius * sine_shifted(angle, 0));
@@ -52,7 +52,7 @@ SDX_INLINE void normal_batch(int64_t batch, RandomStream of, double* out) {
   double u[kCounters], angle[kCounters];
   for (int i = 0; i < kCounters; ++i) {
     u[i] = (double(joined_bits(words[0][i], words[1][i])) + 0.5) * 0x1p-53;
-    angle[i] = double(joined_bits(words[2][i], words[3][i])) * (kTurn * 0x1p-53);
+    angle[i] = double(joined_bits(words[2][i], words[3][i])) * (kTwoPi * 0x1p-53);
   }
   for (int i = 0; i < kCounters; i += kLanesOf<double>) {
     f64v radius = -2.0 * dlog(load(u + i));

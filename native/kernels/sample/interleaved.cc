@@ -62,7 +62,7 @@ void point_outside(const TapTable& taps, int64_t plane) {
 void sum_group(const TapTable& taps, const float* pixels, int64_t live, const float* mask, float* y,
                int64_t stride) {
   constexpr int kVectors = kGroup / kLanes;
-  alignas(64) float sums[kGroup * kGroup], turned[kGroup * kGroup];
+  alignas(64) float sums[kGroup * kGroup], transposed[kGroup * kGroup];
   for (int64_t first = 0; first < taps.n; first += kGroup) {
     const int64_t n = taps.n - first < kGroup ? taps.n - first : kGroup;
     for (int64_t p = first; p < first + n; ++p) {
@@ -79,9 +79,9 @@ void sum_group(const TapTable& taps, const float* pixels, int64_t live, const fl
     if (n == kGroup && live == kGroup) {
       transpose_group(sums, kGroup, y + first, stride);
     } else {
-      transpose_group(sums, kGroup, turned, kGroup);
+      transpose_group(sums, kGroup, transposed, kGroup);
       for (int64_t c = 0; c < live; ++c)
-        memcpy(y + c * stride + first, turned + c * kGroup, size_t(n) * sizeof(float));
+        memcpy(y + c * stride + first, transposed + c * kGroup, size_t(n) * sizeof(float));
     }
   }
 }

@@ -70,8 +70,8 @@ def normal(seed: Seed, shape: tuple[int, ...], dtype: Any) -> Array:
     if dtype == np.float32:
         drawn = words(stream_of(seed), count)
         u = drawn[:, ::2].astype(np.float32) * np.float32(2.0**-32) + np.float32(2.0**-33)
-        turns = (drawn[:, 1::2] >> np.uint32(8)).astype(np.float32)
-        angle = turns * np.float32(math.tau * 2.0**-24)
+        fractions = (drawn[:, 1::2] >> np.uint32(8)).astype(np.float32)
+        angle = fractions * np.float32(math.tau * 2.0**-24)
     else:
         joined = _joined(words(stream_of(seed), 2 * count))
         u, angle = (joined[:, :1] + 0.5) * 2.0**-53, joined[:, 1:] * (math.tau * 2.0**-53)

@@ -6,8 +6,8 @@
     python -m bench.train_onnx --losses              # losses of 50 steps against torch in float64
     python -m bench.train_onnx --models bert mlp --engines eager sardonyx
 
-A step is forward, backward and AdamW. Engines alternate every 5 steps, after steps of 50 ms that are
-not counted: for some milliseconds the threads of the other engine, such as those of OpenMP, still
+A step is forward, backward and AdamW. Engines alternate every 5 steps, after 50 ms of steps that do
+not count: for some milliseconds the threads of the other engine, such as those of OpenMP, still
 spin. Both have the same weights and batches; models are exported in training mode, without dropout,
 so that losses can be compared. Memory is the growth of the peak resident set over steps, with
 parameters and optimizer state made before.
